@@ -92,9 +92,11 @@ class Place:
 
     # ---- files
 
-    def make(self) -> None:
-        """Creates the directory and its parents; does nothing in a store."""
-        if self.on_disk:
+    def make(self, private: bool = False) -> None:
+        """Creates the directory and its parents; does nothing in a store. private: see make_private."""
+        if self.on_disk and private:
+            make_private(self.root)
+        elif self.on_disk:
             Path(self.root).mkdir(parents=True, exist_ok=True)
 
     def sync(self) -> None:
@@ -190,6 +192,15 @@ class Place:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, self.root)
+
+
+def make_private(path: str | os.PathLike[str]) -> None:
+    """Creates a directory of a database and its missing parents, which only their owner may enter, so that it does not
+    matter with which mode deltalake, Arrow or Spark creates files in them. A directory that exists keeps its mode."""
+    whole = Path(path)
+    for directory in (*reversed(whole.parents), whole):
+        if not directory.is_dir():
+            directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:

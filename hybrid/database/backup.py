@@ -116,7 +116,7 @@ def _versions(source: Place, target: Place) -> dict[str, int] | None:
         return versions
     if names:
         raise DataError(f"{target} is not empty and is no snapshot", "copy to an empty directory, or to an older copy")
-    target.make()
+    target.make(private=True)
     (target / INCOMPLETE).write_text(_NOT_FINISHED)
     return None
 

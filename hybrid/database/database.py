@@ -54,6 +54,7 @@ from hybrid.watch.declaration import (
 from hybrid.watch.flow import Flow
 from hybrid.watch.late import LateEvents
 from hybrid.watch.listener import Listener
+from hybrid.watch.pushed import Pushed
 from hybrid.watch.query_spec import SHARING, Asked
 from hybrid.watch.rewind import Rewound, begun, finished
 from hybrid.watch.shedding import Shed, check_is_shed
@@ -219,12 +220,13 @@ class Database:
 
     def push(
         self, stream: str, data: Any, source: str = "default", offset: int | Int64Array | None = None
-    ) -> int:
+    ) -> Pushed:
         """Takes events (an Arrow table or batch, a frame, a list of dicts) of one source, in the order it sent them.
 
         offset: position of the first row in its source, or int64 of each row, ascending; makes a retry idempotent.
-        Returns the number of new rows, after they are stored (with a log: on disk) and every live query has processed
-        them. Raises DataError and then changes nothing.
+        Returns the number of new rows, an int that has also the numbers of late and known ones (hybrid.Pushed), after
+        they are stored (with a log: on disk) and every live query has processed them. Warns of the first late event, if
+        a live query reads the stream and nobody asks for `late`. Raises DataError and then changes nothing.
         """
         for alerts in [query.alerts for query in self._flow.queries]:
             if alerts.full:
@@ -426,7 +428,7 @@ class Database:
         shed: Shed | None = None,
         start: Any = None,
         sharing: str = SHARING,
-        callback: Callable[[pa.Table], object] | None = None,
+        on_match: Callable[[pa.Table], object] | None = None,
         params: Params = None,
     ) -> Alerts:
         """Starts a live query with an empty state over the events pushed from now on, in the total order.
@@ -446,10 +448,11 @@ class Database:
         counts the events left out and estimates the recall, and the archive keeps them. sharing: how the windows of
         ONE ROW PER WINDOW are counted together with those of other queries of the stream; the rows are the same.
         "dynamic": by a plan that follows the rates of events; "static": by one for the first rates; "hamlet": in bursts
-        of one type of event; "none": on their own. callback: called with the rows as they come, as an Arrow table, in a
-        thread of its own, instead of `fetch`; `close` waits for it. If it raises, it is not called any more, and the
-        rows wait to be fetched. params: as in hybrid.sql, once for all rows. Raises QueryError; DataError if the rows
-        cannot be events of `into`, if a different query has this name, or if files cannot be read.
+        of one type of event; "none": on their own. on_match: called with the rows as they come, as an Arrow table, in a
+        thread of its own, instead of `fetch`; `alerts.join()` and `close` wait for it. If it raises, it is not called
+        any more, and the rows wait to be fetched. params: as in hybrid.sql, once for all rows. Raises QueryError;
+        DataError if the rows cannot be events of `into`, if a different query has this name, or if files cannot be
+        read.
         """
         if self._opened.read_only:
             self._opened.check_writes("watch a stream")
@@ -461,8 +464,8 @@ class Database:
             message = f"the strategy {strategy} takes no tolerance: it never delays a match for others"
             raise fault("HQ500", message, text, f"use strategy={' or '.join(map(repr, TOLERANT))}")
         check_sharing(sharing, text)
-        if callback is not None and not callable(callback):
-            raise DataError(f"callback is {callback!r:.60}, no function", "it is called with an Arrow table of rows")
+        if on_match is not None and not callable(on_match):
+            raise DataError(f"on_match is {on_match!r:.60}, no function", "it is called with an Arrow table of rows")
         if unread_max is not None and not (isinstance(unread_max, int) and unread_max > 0):
             raise DataError(f"unread_max is {unread_max!r}, not a number of rows", "give at least 1")
         check_is_shed(shed)
@@ -492,7 +495,7 @@ class Database:
             if running is not None:
                 running.alerts.unread_max = running.alerts.unread_max if unread_max is None else unread_max
                 self.shed(running.alerts, shed)
-                return self._heard(running.alerts, callback, f"query {name}")
+                return self._heard(running.alerts, on_match, f"query {name}")
             before = list(self._flow.queries)
             try:
                 if past is not None:
@@ -513,7 +516,7 @@ class Database:
             kept_in = self._memory.notes(query.events.spill)
         for message in dict.fromkeys([*why_late(query), *kept_in]):
             warn(message)
-        return self._heard(query.alerts, callback, "a query" if name is None else f"query {name}")
+        return self._heard(query.alerts, on_match, "a query" if name is None else f"query {name}")
 
     def _heard(self, alerts: Alerts, callback: Callable[[pa.Table], object] | None, of: str) -> Alerts:
         """Returns alerts, after a thread begins to hand them to a callback if there is one."""
@@ -528,6 +531,7 @@ class Database:
 
     def _listen(self, listener: Listener) -> None:
         """Keeps a listener, and forgets those that have ended."""
+        listener.alerts.listener = listener
         self._listeners = [*(one for one in self._listeners if one.runs), listener]
 
     def watching(self) -> dict[str, Alerts]:

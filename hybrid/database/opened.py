@@ -58,7 +58,7 @@ class Opened:
             raise DataError(f"{path} is a file", "a database is a directory")
         try:
             if not self.read_only:
-                self.path.make()
+                self.path.make(private=True)
             elif self.path.on_disk and not os.path.exists(self.path):
                 raise DataError(f"there is no database {path}", "hybrid.connect creates one, without read_only")
             return stream_names(self.path)

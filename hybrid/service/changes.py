@@ -44,6 +44,25 @@ def check_not_emptied(was: App, app: App) -> None:
             raise DataError(f"all {what} were removed from it: is the file truncated?", hint)
 
 
+def changes_of(was: App, app: App) -> str:
+    """Returns what differs between two files, in a line: by kind the names that were added, changed and removed, and
+    the number of those that were kept."""
+    said = [f"{kind}: changed" for kind in ("database", "limits") if getattr(was, kind) != getattr(app, kind)]
+    for kind in ("streams", "patterns", "queries", "sources", "sinks"):
+        before, now = getattr(was, kind), getattr(app, kind)
+        both = [name for name in now if name in before]
+        names = {
+            "added": [name for name in now if name not in before],
+            "changed": [name for name in both if now[name] != before[name]],
+            "removed": [name for name in before if name not in now],
+        }
+        parts = [f"{verb} {', '.join(those)}" for verb, those in names.items() if those]
+        kept = len(both) - len(names["changed"])
+        if parts:
+            said.append(f"{kind}: {', '.join(parts)}" + (f" ({kept} kept)" if kept else ""))
+    return "; ".join(said) or "nothing has changed"
+
+
 def check_change(was: App, app: App, reads: Mapping[str, Sequence[str]]) -> None:
     """Raises DataError for a change that needs a restart. reads: the streams of each running query, in lower case."""
     for key in ("path", "options", "memory_limit", "log", "state", "files"):

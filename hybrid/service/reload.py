@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hybrid.rows.words import counted
 from hybrid.service.app_file import AppError, load
-from hybrid.service.changes import Settling, check_change, check_not_emptied
+from hybrid.service.changes import Settling, changes_of, check_change, check_not_emptied
 from hybrid.service.context import Context
 from hybrid.service.declare import declare_all, declare_patterns
 from hybrid.service.intake import Intake
@@ -99,5 +98,4 @@ class Reload:
             outlets.leave(name)
             context.trouble.well(f"sink {name}")
         self._intake.open_rest()
-        context.say(f"reloaded {app.path.name}: {counted(len(sources.readers), 'source')}, "
-                    f"{counted(len(queries.running), 'query')}, {counted(len(outlets.by_name), 'sink')}")  # fmt: skip
+        context.say(f"reloaded {app.path.name}: {changes_of(was, app)}")

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from archive.history import KEEPER
+from archive.place import make_private
 from archive.writer import RENEWER
 from hybrid.database.database import Database
 from hybrid.join.daemons import Daemons
@@ -98,7 +99,7 @@ class Service:
         """Opens the database, declares the streams, and starts sinks, queries and sources. Raises DataError if that is
         impossible."""
         context = self.context
-        context.app.state.mkdir(parents=True, exist_ok=True)
+        make_private(context.app.state)
         self.outlets.lock()
         try:
             self.report.start()

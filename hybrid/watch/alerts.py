@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     import os
 
     from hybrid.rows.picture import Picture
+    from hybrid.watch.listener import Listener
 
 #: Default of unread_max: the number of rows that may wait to be fetched.
 UNREAD_MAX = 5_000_000
@@ -110,6 +112,8 @@ class Alerts:
         self._whole = whole
         self._done = False
         self._failure: Exception | None = None
+        #: The thread that hands the rows to the function of the user.
+        self.listener: Listener | None = None
         self._match_count = 0
         self._row_count = 0
         self._identified = identified
@@ -366,6 +370,19 @@ class Alerts:
                     return False
                 # A timeout, to ask again for matches whose history is being read.
                 self._changed.wait(0.2 if self._factor.histories else None)
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Waits until `on_match` has returned with the rows of all events pushed so far, at most so many seconds.
+        Returns False if it has not, as after it raised, or in the function itself. Raises DataError for a query without
+        such a function."""
+        self._check_process()
+        if self.listener is None:
+            raise DataError("the query has no function to wait for", "db.watch(text, on_match=f), or fetch() the rows")
+        if self.listener.is_here:
+            return False
+        until_s = None if seconds is None else time.monotonic() + seconds
+        self._catch_up(seconds)
+        return self.listener.wait(until_s)
 
     def put_back(self) -> None:
         """Undoes the last fetch, whose rows were not used: they come with the next one."""

@@ -14,8 +14,10 @@ from hybrid.rows.words import counted
 from hybrid.watch.alerts import Alerts
 from hybrid.watch.derived_stream import Pour
 from hybrid.watch.in_merged import InMerged
+from hybrid.watch.late import why_not_seen
 from hybrid.watch.live_query import LiveQuery, guarded
 from hybrid.watch.merged_feed import MergedFeed
+from hybrid.watch.pushed import Pushed
 from hybrid.watch.query_spec import END_US
 from hybrid.watch.stream import Stream
 from live.stream import Arrival, LiveStream
@@ -76,15 +78,17 @@ class Flow:
     def take(
         self, state: Stream, data: Any, source: str = "default", offset: int | Int64Array | None = None,
         ceiling_us: int | None = None, in_parts: bool = False,
-    ) -> tuple[int, list[str]]:
-        """Accepts events into a stream and passes them to the queries that read it. Returns the number of new events,
-        and archive failures. ceiling_us: later events are refused. in_parts: a Ctrl-C ends it between two parts of many
+    ) -> tuple[Pushed, list[str]]:
+        """Accepts events into a stream and passes them to the queries that read it. Returns the numbers of events, and
+        warnings. ceiling_us: later events are refused. in_parts: a Ctrl-C ends it between two parts of many
         events, and the stream owes the queries the rest. Raises DataError for invalid events and for a log that cannot
         be written; nothing has changed then."""
         before, last_seq = state.live.to_dict(), state.kept.last_seq
         trouble: list[str] = []
         try:
+            known = -state.live.duplicate_count
             arrival = state.live.accept(data, source, offset, ceiling_us)
+            done = Pushed(len(arrival.batch), int(arrival.late.sum()), known + state.live.duplicate_count)
             handle_waiting()  # nothing is accepted yet
             try:
                 if len(arrival.batch):
@@ -96,8 +100,8 @@ class Flow:
                 trouble.append(f"{state.schema.name}: events stay in memory, archiving failed: {error}")
             if in_parts and len(arrival.batch) > min(PART_ROWS, state.part_rows):
                 state.owe(arrival, source, time.monotonic(), before)
-                return len(arrival.batch), trouble + self._give_owed(state)
-            return len(arrival.batch), trouble + self._given(state, arrival, source, time.monotonic())
+                return done, trouble + self._give_owed(state)
+            return done, trouble + self._given(state, arrival, source, time.monotonic())
         except BaseException as error:
             if state.kept.last_seq == last_seq:
                 state.live = LiveStream.from_dict(state.schema, before)  # nothing was accepted
@@ -150,8 +154,12 @@ class Flow:
                     state.forget()
             except (DataError, OSError, MemoryError) as error:
                 trouble.append(f"{state.schema.name}: events older than its retention were not removed: {error}")
-            if state.late is not None and arrival.late.any():
-                state.late.add(arrival.batch, arrival.late)
+            if arrival.late.any():
+                if state.late is not None:
+                    state.late.add(arrival.batch, arrival.late)
+                elif not state.late_said and self.reads(state):
+                    state.late_said = True
+                    trouble.append(why_not_seen(state.schema, arrival))
             trouble += self.give(state, arrival)
         return trouble
 

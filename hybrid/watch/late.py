@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from datetime import timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,10 @@ import pyarrow as pa
 from archive.forks import check_process
 from archive.recent import BoolArray
 from hybrid.rows.result import ArrowRows
+from hybrid.rows.times import show_duration, show_us
+from live.stream import Arrival
 from matching.batch import EventBatch
+from query.schema import Schema
 
 #: Maximum number of held events that nobody has fetched.
 HELD_MAX = 100_000
@@ -54,6 +58,18 @@ def late_table(batch: EventBatch, late: BoolArray) -> pa.Table:
     names = pa.array(events.sources, pa.string()).take(pa.array(events.source))
     columns = [*events.columns.columns, names, pa.array(events.offset)]
     return pa.Table.from_arrays(columns, schema=late_schema(events.columns.schema))
+
+
+def why_not_seen(schema: Schema, arrival: Arrival) -> str:
+    """Returns a warning about late events that only the archive gets."""
+    first_us = int(arrival.batch.ts_us[np.argmax(arrival.late)])
+    behind = timedelta(microseconds=(arrival.watermark_us or first_us) - first_us)
+    return (
+        f"stream {schema.name}: an event of {show_us(first_us)} came late, {behind} behind the watermark, with a "
+        f"lateness of {show_duration(schema.lateness_us)}: it is archived, and no live query sees it\n"
+        f"hint: alter_stream({schema.name!r}, lateness=...) waits longer for later events, "
+        f"late({schema.name!r}).fetch() returns late ones; this is said once"
+    )
 
 
 class LateEvents:

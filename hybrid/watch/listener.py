@@ -86,14 +86,20 @@ class Listener:
         return threading.current_thread() is self._thread
 
     def give(self, until_s: float | None) -> bool:
+        """Waits as `wait` does. Returns True if the function was called meanwhile."""
+        before = self._calls
+        self.wait(until_s)
+        return self._calls != before
+
+    def wait(self, until_s: float | None) -> bool:
         """Waits until the function has returned with the rows that are there now, until a time of time.monotonic at
-        most. Returns True if it was called meanwhile. Others may push without end, so it does not wait for more: the
-        call that runs now, and the next one, which gets all rows."""
+        most. Returns False if it has not. Others may push without end, so it does not wait for more: the call that
+        runs now, and the next one, which gets all rows."""
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         with self._turned:
             before = self._calls
-            self._turned.wait_for(lambda: self._at_rest or self._calls >= before + 2, left_s)
-            return self._calls != before
+            done = self._turned.wait_for(lambda: self._at_rest or self._calls >= before + 2, left_s)
+            return done and not (self._over and self.alerts.unread_count)
 
     @property
     def _at_rest(self) -> bool:

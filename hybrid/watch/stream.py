@@ -55,6 +55,8 @@ class Stream:
     pace: Pace = UNPACED
     heard_s: dict[str, float] = field(default_factory=dict)
     late: LateEvents | None = None
+    #: True once a warning has said that an event came late.
+    late_said: bool = False
     #: The ingest sequence from which the last checkpoint had late events that nobody had fetched.
     late_since: int | None = None
     lately: LateShare = field(default_factory=LateShare)

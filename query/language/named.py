@@ -46,15 +46,22 @@ class DropPattern:
     if_exists: bool
 
 
+#: What streams have in place of statements.
+_OF_STREAMS = {"CREATE": "create_stream", "ALTER": "alter_stream", "DROP": "drop_stream"}
+
+
 def pattern_statement(text: str) -> CreatePattern | DropPattern | None:
     """Returns the statement about a named pattern that a text is, or None if it is another one. Raises QueryError for
-    an incomplete one."""
+    an incomplete one, and for one about a stream."""
     check_text(text)
     head = text.lstrip()[:6].upper()
-    if head not in ("CREATE", "DROP P") and not head.startswith(("--", "/*", "DROP")):
+    if not head.startswith(("CREATE", "DROP", "ALTER", "--", "/*")):
         return None
     tokens = tokenize(text)
     items = tokens.items
+    if tokens.words(1, "STREAM") and (method := _OF_STREAMS.get(items[0].word)) is not None:
+        raise QueryError([Diagnostic("HQ100", f"{items[0].word} STREAM is no statement", items[1].span, "",
+                         f"call db.{method}(...) of hybrid.connect(path)")], text)  # fmt: skip
     replaces = tokens.words(0, "CREATE", "OR", "REPLACE", "PATTERN")
     if not (replaces or tokens.words(0, "CREATE", "PATTERN") or tokens.words(0, "DROP", "PATTERN")):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import hybrid
 from archive.history import History
 from archive.reader import RangeRequest
 from archive.table import Table
@@ -165,3 +167,27 @@ def test_a_directory_that_is_something_else(tmp_path):
     (tmp_path / "log" / "_delta_log" / "00000000000000000000.json").write_text("{")
     with pytest.raises(DataError, match="cannot be opened as an archived stream"):
         Table.open(tmp_path / "log")
+
+
+@pytest.mark.slow
+def test_only_the_owner_enters_a_database_unless_it_was_created_otherwise(tmp_path: Path) -> None:
+    # Before: Parquet files that all users could read, beside logs that none could.
+    open_to_group = tmp_path / "group"
+    open_to_group.mkdir()
+    open_to_group.chmod(0o750)
+    before = os.umask(0o022)
+    try:
+        for place in (tmp_path / "data" / "own", open_to_group):
+            with hybrid.connect(place) as db:
+                db.create_stream("ticks", {"ts": "TIMESTAMP", "v": "BIGINT"}, time="ts")
+                db.push("ticks", [{"ts": dt.datetime(2024, 1, 1), "v": 1}])
+                db.flush()
+                db.snapshot(tmp_path / f"copy of {place.name}")
+    finally:
+        os.umask(before)
+    made = ("data", "data/own", "group", "copy of own", "copy of group")
+    modes = {name: oct((tmp_path / name).stat().st_mode & 0o777) for name in made}
+    assert modes == {name: "0o750" if name == "group" else "0o700" for name in made}
+    (file,) = (open_to_group / "ticks" / "table").glob("2024*/*.parquet")
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert {oct(log.stat().st_mode & 0o777) for log in open_to_group.glob("ticks/table/_log/*.log")} <= {"0o600"}

@@ -24,7 +24,7 @@ TEXT = '''if True:
         db = hybrid.connect(path)
         db.create_stream("ticks", COLUMNS, time="ts", key="k")
         alerts, late = db.watch(QUERY, evidence=True), db.late("ticks")
-        db.watch(QUERY, callback=lambda rows: None)
+        db.watch(QUERY, on_match=lambda rows: None)
         db.push("ticks", events(0, 4))
         return db, alerts, late
 

@@ -19,9 +19,10 @@ from hybrid.database.database import OF_SERVICES
 #: Classes that methods of the exported ones return, with the members that are for users; None: all public ones.
 RETURNED: dict[str, tuple[str, ...] | None] = {
     "hybrid.watch.alerts.Alerts": (
-        "fetch", "__iter__", "wait", "evidence", "evidence_batches", "tree", "plot", "stats", "suppressed", "explain",
-        "put_back", "close",
+        "fetch", "__iter__", "wait", "join", "evidence", "evidence_batches", "tree", "plot", "stats", "suppressed",
+        "explain", "put_back", "close",
     ),
+    "hybrid.watch.pushed.Pushed": (),
     "hybrid.watch.late.LateEvents": ("fetch",),
     "hybrid.rows.evidence_tree.EvidenceTree": None,
     "hybrid.rows.picture.Picture": None,

@@ -581,17 +581,20 @@ def test_everything_of_match_recognize_runs_live(db: Database, case: str) -> Non
     assert [v[:-1] for v in values(running)] == while_running
     assert [v[:-1] for v in values(ending)] == at_the_end
     found = pa.concat_tables([running, ending])
-    # each row has an id; only those of matches count as matches
-    ids = found.column("match_id").to_pylist()
+    # only rows of matches count as matches
+    ids, numbers = (found.column(name).to_pylist() for name in ("match_id", "n"))
+    matches = {i for i, n in zip(ids, numbers) if n is not None}
+    others = [i for i, n in zip(ids, numbers) if n is None]
     assert None not in ids
-    of_matches = {i for i, n in zip(ids, found.column("n").to_pylist()) if n is not None}
-    assert alerts.stats()["matches"] == len(of_matches)
+    assert not matches & set(others)
+    assert len(set(others)) == len(others)
+    assert alerts.stats()["matches"] == len(matches)
     everything = while_running + at_the_end
     assert values(db.backtest(text, 0).arrow()) == everything
     whole = db.sql(text)
     assert sorted(map(str, values(whole.arrow()))) == sorted(map(str, everything))
-    evidence = whole.evidence()
-    assert of_matches <= set(evidence.column("match_id").to_pylist()) <= set(ids)
+    evidence = set(whole.evidence().column("match_id").to_pylist())
+    assert matches <= evidence <= set(ids)
 
 
 def test_a_skip_that_would_not_move_on_does_not_stop_a_watch(db: Database) -> None:

@@ -155,3 +155,13 @@ def test_a_reader_beside_sees_that_it_is_gone(tmp_path: Path) -> None:
         with pytest.raises(QueryError, match="unknown table or stream ticks"):
             reader.sql(RISES)
         assert reader.sql("SELECT count(*) FROM others").fetchall() == [(4,)]
+
+
+@pytest.mark.parametrize("text", ["DROP STREAM ticks", "drop stream if exists ticks;", "-- gone\nDROP STREAM ticks"])
+def test_a_statement_says_how_streams_are_dropped(text: str) -> None:
+    with opened(None) as db:
+        with pytest.raises(QueryError, match=r"(?s)HQ100.*DROP STREAM is no statement.*db\.drop_stream\("):
+            db.sql(text)
+        assert "ticks" in db.streams()
+    with pytest.raises(QueryError, match=r"db\.create_stream\("):
+        hybrid.sql("CREATE STREAM t (ts TIMESTAMP)")
