@@ -295,8 +295,8 @@ class AppriseSinkTable(AppTable):
     type: Literal["apprise"]
     urls: Names
     """the services as apprise writes them, such as mailto://user:password@host?to=address"""
-    title: str = "{{query}}"
-    """the title of a notification, with {{column}} for the values of a row"""
+    title: str | None = None
+    """the title of a notification, with {{column}} for the values of a row; default: the name of the query"""
     template: str | None = None
     """the text of a notification, with {{column}} for the values of a row; default: the row as JSON"""
 

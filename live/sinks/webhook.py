@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -41,8 +40,8 @@ class WebhookSink:
         self, url: str, headers: Mapping[str, str] | None = None, seconds: float = 10.0, template: str | None = None
     ) -> None:
         if not _is_address(url):
-            shown = re.sub(r"//[^/]*@", "//...@", url)
-            raise DataError(f"invalid URL {shown!r}", "it begins with https:// or http://")
+            hint = "it begins with https:// or http://; `/`, `@` and `:` of a password are written %2F, %40 and %3A"
+            raise DataError("invalid URL, which is not shown because it may have a secret", hint)
         wrong = next((name for name, value in (headers or {}).items() if not _is_header(name, value)), None)
         if wrong is not None:
             raise DataError(f"invalid request header {wrong!r}", "names and values are printable ASCII, on one line")

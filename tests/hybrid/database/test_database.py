@@ -580,7 +580,7 @@ def test_everything_of_match_recognize_runs_live(db: Database, case: str) -> Non
     ending = alerts.fetch()
     assert [v[:-1] for v in values(running)] == while_running
     assert [v[:-1] for v in values(ending)] == at_the_end
-    found = pa.concat_tables([running, ending])
+    found = pa.concat_tables([running.arrow(), ending.arrow()])
     # only rows of matches count as matches
     ids, numbers = (found.column(name).to_pylist() for name in ("match_id", "n"))
     matches = {i for i, n in zip(ids, numbers) if n is not None}

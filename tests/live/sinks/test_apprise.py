@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from live.sinks.apprise import AppriseSink
@@ -46,4 +47,18 @@ def test_what_cannot_be_sent_is_refused() -> None:
         AppriseSink(["mailt://ann:s3cret@host"])
     assert "s3cret" not in str(raised.value)
     with pytest.raises(DataError, match="the template names query, which rows do not have"):
-        AppriseSink(["json://localhost"]).check(matches(0, 1).schema)
+        AppriseSink(["json://localhost"], title="{{query}}").check(matches(0, 1).schema)
+
+
+def test_a_service_that_fails_does_not_make_the_others_repeat(receiver: Callable[[Answer], Receiver]) -> None:
+    # Before: the one that had taken a row got it again with each retry.
+    bad, good = receiver(lambda n: (500, b"", {}) if n < 3 else fine(n)), receiver(fine)
+    sink = AppriseSink([server.url.replace("http://", "json://") for server in (bad, good)])
+    rows = matches(0, 1).append_column("query", pa.array(["falls"]))
+    sink.check(rows.schema)
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"service 1: .*500"):
+            sink.write(rows)
+    sink.write(rows)
+    assert (len(bad.requests), len(good.requests)) == (3, 1)
+    assert good.requests[0][1]["title"] == "falls"  # type: ignore[index]

@@ -216,8 +216,8 @@ def test_a_user_in_the_url_is_sent_as_basic_authentication_and_never_shown(
     with pytest.raises(DataError, match="two authorizations"):
         WebhookSink("https://ann:x@host/", {"authorization": "Bearer x"})
     with pytest.raises(DataError, match="invalid URL") as invalid:
-        WebhookSink("https://ann:s3cret@host :1/")
-    assert "s3cret" not in str(invalid.value)
+        WebhookSink("https://ann:s3/cret@host :1/")
+    assert "cret" not in str(invalid.value).replace("secret", "")
 
 
 def test_a_template_makes_the_body(receiver: Callable[[Answer], Receiver]) -> None:
