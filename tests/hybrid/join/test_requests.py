@@ -57,7 +57,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[threading.Event], threadi
 
 
 def rows(found: list[pa.Table]) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in pa.concat_tables(found).to_pylist()]
+    return [tuple(row.values()) for table in found for row in table.to_pylist()]
 
 
 def quick_rows(pushes: int, size: int) -> list[tuple[Any, ...]]:

@@ -162,7 +162,7 @@ def test_a_ctrl_c_anywhere_leaves_no_lock_and_loses_no_row(step: str, tmp_path: 
     with opened(None, None) as plain:
         wanted = plain.watch(FALLS)
         plain.push("ticks", rows, "x", 0)
-        expected, evidence = wanted.fetch(), wanted.evidence()
+        expected, evidence = wanted.take(), wanted.evidence().arrow()
     places = interrupted(tmp_path / "points", step, 0)[0].places
     chosen = {place: at + 1 for at, place in enumerate(places) if "alerts.py" in place or "paged.py" in place}
     assert any("_in_file" in place for place in chosen) == (step == "push")
@@ -197,4 +197,4 @@ def interrupted(path: Path, step: str, at: int) -> tuple[Disturbance, pa.Table, 
         assert not pushing.is_alive()
         fetching = Fetching(alerts).ended()
         assert (alerts.cursor, alerts.unread_count, alerts._unread_bytes) == (fetching.found.num_rows, 0, 0)
-        return disturbance, fetching.found, alerts.evidence()
+        return disturbance, fetching.found, alerts.evidence().arrow()

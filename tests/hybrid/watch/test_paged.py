@@ -103,7 +103,7 @@ def same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
         expected, rows = alerts.fetch(), found[name].fetch()
         assert rows.equals(expected), name
         if expected.num_rows:
-            evidence = alerts.evidence()
+            evidence = alerts.evidence().arrow()
             assert found[name].evidence().equals(evidence), name
             for lines_max in (1, 7):
                 assert found[name].evidence_batches(lines_max).read_all().equals(evidence), name
