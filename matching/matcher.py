@@ -892,6 +892,10 @@ class KernelMatcher:
     def _fingerprint(self) -> str:
         return fingerprint(self.plan)
 
+    @cached_property
+    def _has_others(self) -> bool:
+        return has_others(self.plan)
+
     @property
     def _stamp(self) -> str:
         return self._planned.stamp

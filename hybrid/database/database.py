@@ -531,7 +531,7 @@ class Database:
 
     def _listen(self, listener: Listener) -> None:
         """Keeps a listener, and forgets those that have ended."""
-        listener.alerts.listener = listener
+        listener.alerts.heard = listener.wait
         self._listeners = [*(one for one in self._listeners if one.runs), listener]
 
     def watching(self) -> dict[str, Alerts]:

@@ -38,10 +38,7 @@ from query.errors import DataError, QueryError, first_line, public
 from query.plan.plan import QueryPlan
 
 if TYPE_CHECKING:
-    import os
-
     from hybrid.rows.picture import Picture
-    from hybrid.watch.listener import Listener
 
 #: Default of unread_max: the number of rows that may wait to be fetched.
 UNREAD_MAX = 5_000_000
@@ -112,8 +109,8 @@ class Alerts:
         self._whole = whole
         self._done = False
         self._failure: Exception | None = None
-        #: The thread that hands the rows to the function of the user.
-        self.listener: Listener | None = None
+        #: Waits until the function of the user has the rows, see Listener.wait; None without one.
+        self.heard: Callable[[float | None], bool] | None = None
         self._match_count = 0
         self._row_count = 0
         self._identified = identified
@@ -376,13 +373,11 @@ class Alerts:
         Returns False if it has not, as after it raised, or in the function itself. Raises DataError for a query without
         such a function."""
         self._check_process()
-        if self.listener is None:
+        if self.heard is None:
             raise DataError("the query has no function to wait for", "db.watch(text, on_match=f), or fetch() the rows")
-        if self.listener.is_here:
-            return False
         until_s = None if seconds is None else time.monotonic() + seconds
         self._catch_up(seconds)
-        return self.listener.wait(until_s)
+        return self.heard(until_s)
 
     def put_back(self) -> None:
         """Undoes the last fetch, whose rows were not used: they come with the next one."""

@@ -93,8 +93,10 @@ class Listener:
 
     def wait(self, until_s: float | None) -> bool:
         """Waits until the function has returned with the rows that are there now, until a time of time.monotonic at
-        most. Returns False if it has not. Others may push without end, so it does not wait for more: the call that
-        runs now, and the next one, which gets all rows."""
+        most. Returns False if it has not, and in the function itself. Others may push without end, so it does not wait
+        for more: the call that runs now, and the next one, which gets all rows."""
+        if self.is_here:
+            return False
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         with self._turned:
             before = self._calls
