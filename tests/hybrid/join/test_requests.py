@@ -87,11 +87,11 @@ def test_pushes_do_not_wait_for_a_slow_read_and_rows_come_in_order(strategy: str
         for i in range(1, pushes):
             db.push("e", events(i * 20, 20))
             if i == pushes // 2:
-                found.append(alerts.fetch(wait=False))
+                found.append(alerts.take(wait=False))
                 assert alerts.stats()["waiting_for_history"] > 0
         done.set()  # no read has ended before the last push
         db.advance("e", None)
-        assert rows([*found, *alerts]) == expected
+        assert rows([*found, *(table.arrow() for table in alerts)]) == expected
         assert alerts.stats()["state"] == "ended"
 
 
@@ -102,7 +102,7 @@ def test_a_slow_answer_reaches_whoever_waits_for_rows(slow: Any) -> None:
         db.create_stream("e", COLUMNS, time="ts", key="k")
         alerts = db.watch(QUERY)
         found: list[pa.Table] = []
-        reader = threading.Thread(target=lambda: found.extend(alerts))
+        reader = threading.Thread(target=lambda: found.extend(table.arrow() for table in alerts))
         done = threading.Event()
         slow(done)
         db.push("e", events(0, 40))
