@@ -39,6 +39,12 @@ class Proxy:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 end.shutdown(socket.SHUT_RDWR)
 
+    def halve(self) -> None:
+        """Reports to both ends of each connection that the other one sends nothing more; they stay open otherwise."""
+        for end in list(self._open):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         self._closing = True
         self._listener.close()

@@ -490,7 +490,7 @@ def test_calls_of_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> None:
+def test_brokers_behind_a_network_that_delays_cuts_halves_and_hangs(tmp_path: Path) -> None:
     """Events come from Kafka and rows go to Kafka and MQTT, both through proxies: each event is kept once, and each row
     comes, by its id. Everything hangs for 2 s here, for 10 s where all calls are tried."""
     pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
@@ -526,18 +526,22 @@ def test_brokers_behind_a_network_that_delays_cuts_and_hangs(tmp_path: Path) -> 
                     service.context.clock.wait(service.context.wake, 0.02)
                     service.context.wake.clear()
 
-        faults = [(one, what) for one in (to_kafka, to_mqtt) for what in ("delay_s", "refusing", "stalled", "silent")]
+        faults = [(one, what) for one in (to_kafka, to_mqtt) for what in ("delay_s", "refusing", "stalled", "silent", "halved")]
         random.Random(SEED).shuffle(faults)
         sent = lines(0, 2 * COUNT)
         for between, what in faults:
-            for _ in range(2 * COUNT // len(faults) - 1):
+            for _ in range(2 * COUNT // len(faults)):
                 producer.produce("ticks", sent.pop(0), partition=0)
             producer.poll(0)
-            setattr(between, what, 0.3 if what == "delay_s" else True)
+            if what == "halved":
+                between.halve()
+            else:
+                setattr(between, what, 0.3 if what == "delay_s" else True)
             if what == "refusing":
                 between.reset()
             go_on(hang_s)
-            setattr(between, what, 0.0 if what == "delay_s" else False)
+            if what != "halved":
+                setattr(between, what, 0.0 if what == "delay_s" else False)
             if what == "silent":
                 between.reset()
             go_on(0.3)
