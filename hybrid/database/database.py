@@ -224,7 +224,7 @@ class Database:
         """Takes events (an Arrow table or batch, a frame, a list of dicts) of one source, in the order it sent them.
 
         offset: position of the first row in its source, or int64 of each row, ascending; makes a retry idempotent.
-        Returns the number of new rows, an int that has also the numbers of late and known ones (hybrid.Pushed), after
+        Returns the number of new rows, an int that has also the numbers of late and known ones (Pushed), after
         they are stored (with a log: on disk) and every live query has processed them. Warns of the first late event, if
         a live query reads the stream and nobody asks for `late`. Raises DataError and then changes nothing.
         """
