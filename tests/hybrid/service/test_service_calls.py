@@ -526,7 +526,8 @@ def test_brokers_behind_a_network_that_delays_cuts_halves_and_hangs(tmp_path: Pa
                     service.context.clock.wait(service.context.wake, 0.02)
                     service.context.wake.clear()
 
-        faults = [(one, what) for one in (to_kafka, to_mqtt) for what in ("delay_s", "refusing", "stalled", "silent", "halved")]
+        ways = ("delay_s", "refusing", "stalled", "silent", "halved")
+        faults = [(one, what) for one in (to_kafka, to_mqtt) for what in ways]
         random.Random(SEED).shuffle(faults)
         sent = lines(0, 2 * COUNT)
         for between, what in faults:
