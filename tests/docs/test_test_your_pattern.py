@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.docs.documents import ROOT, blocks, files
-from tests.docs.test_first_quarter import typed
 
 PAGE = "docs/test_your_pattern.md"
 
@@ -27,11 +26,21 @@ def outcomes_of(home: Path) -> list[str]:
     """Returns the outcome of each test of a folder, such as `PASSED test_live.py::test_it`."""
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(home)]
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        command, cwd=home, env=surroundings, capture_output=True, text=True, timeout=300, check=False
-    )  # fmt: skip
+    ran = subprocess.run(command, cwd=home, env=surroundings, capture_output=True, text=True)
     assert ran.stdout, ran.stderr
     return [line for line in ran.stdout.splitlines() if line.startswith(("PASSED", "FAILED", "ERROR"))]
+
+
+def typed(text: str, home: Path) -> str:
+    """Returns what lines of the shell print, on both streams, with `hybrid` as a command."""
+    tools = home.parent / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "hybrid").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hybrid "$@"\n')
+    (tools / "hybrid").chmod(0o755)
+    surroundings = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+    return subprocess.run(
+        ["bash", "-c", text], cwd=home, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ).stdout
 
 
 @pytest.mark.slow
