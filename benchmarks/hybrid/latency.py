@@ -89,7 +89,7 @@ def asked(directory: Path, strategy: str, back: int, matches: int, symbols: int,
                 })  # fmt: skip
                 began = time.perf_counter()
                 db.push("ticks", batch)
-                found = alerts.fetch()
+                found = alerts.take()
                 took[again].append(1000 * (time.perf_counter() - began))
                 rows.append(found)
         stats = alerts.stats()

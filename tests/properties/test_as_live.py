@@ -66,7 +66,7 @@ def test_it_is_what_a_watch_has_given(record_property: Callable[[str, object], N
                 played(db, [step] if step is not None else [], [0, 1, 2] if ends and step is None else [])
                 if i not in looks and step is not None:
                     continue
-                found.append(alerts.fetch())
+                found.append(alerts.take())
                 given_by_now = pa.concat_tables(found)
                 now = db.sql(text, as_live=True)
                 rows = given_by_now.drop_columns([c for c in EXTRA if c in given_by_now.column_names])
