@@ -69,7 +69,7 @@ def _root(
         raise DataError(f"{folder} is a Hudi table: its files are not its rows", _REWRITE)
     if metadata and _is_iceberg(system, f"{inner}/metadata"):
         raise DataError(f"{folder} is an Iceberg table: its files are not its rows", _REWRITE)
-    top = above == folder or above.endswith(":/") or not inner.strip("/")
+    top = above == folder or ("://" in folder and "://" not in above)
     known[folder] = folder if delta else None if top else _root(above, known, opened, store)
     return known[folder]
 

@@ -76,7 +76,7 @@ def main(directory: str, address: str, output: str, files: str, archive: str, *t
     with hybrid.connect(directory) as db:
         for i, text in enumerate(texts):
             result = db.sql(text, engine="spark", spark=address)
-            for name, table in ((f"{i}", result.arrow()), (f"{i}-evidence", result.evidence())):
+            for name, table in ((f"{i}", result.arrow()), (f"{i}-evidence", result.evidence().arrow())):
                 with pa.ipc.new_file(out / f"{name}.arrow", table.schema) as writer:
                     writer.write_table(table)
     tell("after")

@@ -98,7 +98,7 @@ def wanted(query: str, events: pa.Table) -> list[str]:
 
 
 def content(row: dict[str, Any]) -> list[tuple[str, Any]]:
-    return sorted((key, value) for key, value in row.items() if key != "match_id")
+    return sorted((key, value) for key, value in row.items() if key not in ("match_id", "query"))
 
 
 def status(directory: Path) -> dict[str, Any]:
