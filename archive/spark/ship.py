@@ -33,7 +33,7 @@ def sources() -> tuple[bytes, str]:
                 continue
             name, data = path.relative_to(home).as_posix(), path.read_bytes()
             digest.update(f"{name} {len(data)} ".encode() + data)
-            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
+            archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED, compresslevel=9)
     return out.getvalue(), digest.hexdigest()
 
 

@@ -20,10 +20,10 @@ def new_figure(width: float, height: float) -> Any:
     """Returns an empty matplotlib figure of so many inches. It belongs to no window and to no list of open figures.
     Raises DataError without matplotlib."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure
     except ImportError:
         raise not_installed("plots need matplotlib", "plot") from None
-    return Figure(figsize=(width, height), layout="constrained")
+    return matplotlib.figure.Figure(figsize=(width, height), layout="constrained")
 
 
 class Picture:

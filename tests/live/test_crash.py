@@ -118,7 +118,10 @@ def wanted_in_sinks() -> dict[str, list[str]]:
         for source in SOURCES:
             db.push("ticks", [event_at(source, i)], source, i)
     db.advance("ticks", None)
-    found = {name: [json.loads(line) for line in json_lines(watch.fetch())] for name, watch in alerts.items()}
+    found = {
+        name: [json.loads(line) | {"query": name} for line in json_lines(watch.take())]
+        for name, watch in alerts.items()
+    }
     return {"lines": texts(found["falls"] + found["passing"]), "parts": texts(found["falls"])}
 
 

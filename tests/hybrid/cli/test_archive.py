@@ -114,7 +114,7 @@ def test_search(market, tmp_path):
 
     assert [(row["symbol"], row["n"]) for row in found()] == [("A", 2), ("B", 2)]
     assert [(row["symbol"], row["n"]) for row in found("--from", "2024-01-02")] == [("A", 1), ("B", 1)]
-    assert [row["last"] for row in found("--to", "2024-01-02 00:01")] == ["2024-01-02 00:00:00"]
+    assert [row["last"] for row in found("--to", "2024-01-02 00:01")] == ["2024-01-02T00:00:00.000000"]
     with hybrid.connect(market, maintenance=False) as db:
         assert db.sql(V + " ORDER BY symbol").arrow().to_pylist() == [
             {**row, "last": datetime.fromisoformat(row["last"])} for row in found()

@@ -117,7 +117,7 @@ def texts(figure: Any) -> tuple[list[str], list[str], list[str]]:
 def test_an_unpaid_item_is_drawn_beside_one_that_was_paid(tmp_path: Path) -> None:
     """Before: one dot on an axis of four years."""
     outcome = played(shop, 1, 0)
-    figure = draw_shop(outcome.events, outcome.rows, tmp_path / "shop.png")
+    figure = draw_shop(outcome.events, outcome.rows, tmp_path / "shop.png").figure
     titles, names, _ = texts(figure)
     assert [title.partition(": ")[2] for title in titles] == [
         "an alert: not read at the register in the ten days before", "no alert: paid before it left"
@@ -138,7 +138,7 @@ def test_an_unpaid_item_is_drawn_beside_one_that_was_paid(tmp_path: Path) -> Non
 def test_a_fast_car_is_drawn_beside_the_limit(tmp_path: Path) -> None:
     """Before: a line between two points, with neither speed nor limit."""
     outcome = played(highway, 1, 0)
-    figure = draw_road(outcome.events, outcome.rows, 120, tmp_path / "road.png")
+    figure = draw_road(outcome.events, outcome.rows, 120, tmp_path / "road.png").figure
     (title,), names, legend = texts(figure)
     speed = int(legend[1].removesuffix(" km/h"))
     assert 120 <= speed < 240
@@ -155,7 +155,7 @@ def test_a_fast_car_is_drawn_beside_the_limit(tmp_path: Path) -> None:
 def test_an_attack_is_drawn_beside_the_days_before(tmp_path: Path) -> None:
     """Before: no picture, as the rows fetched last were none."""
     outcome = play(security(1, accounts=20))
-    figure = draw_logins(outcome.events, outcome.rows, tmp_path / "logins.png")
+    figure = draw_logins(outcome.events, outcome.rows, tmp_path / "logins.png").figure
     (past, attack), names, legend = texts(figure)
     account, device = past.split(":")[0], attack.split(", then ")[1].split()[0]
     (row,) = [r for r in outcome.rows.to_pylist() if f"{r['success_ts']:%d %B %Y}" in attack and r["device"] == device]

@@ -117,7 +117,7 @@ def test_the_layers_go_on_after_a_crash(shops: ThievesResult, tmp_path: Path, st
 
 def test_a_ring_is_drawn_as_it_was(shops: ThievesResult, tmp_path: Path) -> None:
     ring = shops.rows["ring"].slice(shops.shown_row, 1).to_pylist()[0]
-    figure = draw_ring(shops.rows, shops.shown_row, tmp_path / "ring.svg")
+    figure = draw_ring(shops.rows, shops.shown_row, tmp_path / "ring.svg").figure
     assert figure.axes[0].get_xlabel() == "time of the reading, UTC"  # before, the time had no name
     (axes,) = figure.axes
     lanes = [label.get_text() for label in axes.get_yticklabels()]
@@ -128,6 +128,7 @@ def test_a_ring_is_drawn_as_it_was(shops: ThievesResult, tmp_path: Path) -> None
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
     assert {f"visit of {ring['shelf']}", "suspicious, to the corner", "theft, to the exit", "ring"} <= labels
     again = tmp_path / "again" / "ring.svg"
+    again.parent.mkdir()
     draw_ring(shops.rows, shops.shown_row, again)
     assert again.read_bytes() == (tmp_path / "ring.svg").read_bytes()
 
@@ -166,7 +167,7 @@ def test_the_worst_day_is_drawn_and_said(
     year: delays.DelaysResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [len(wave.parts) for wave in year.tree.parts] == [5, 5, 3]
-    figure = draw_delays(year.rows["growth"], year.tree, tmp_path / "day.svg")
+    figure = draw_delays(year.rows["growth"], year.tree, tmp_path / "day.svg").figure
     (axes,) = figure.axes
     assert axes.get_title(loc="left") == "13 aircraft in three waves, 03 July 2013"
     coloured = [line for line in axes.get_lines() if line.get_color() in ("tab:blue", "tab:orange", "tab:green")]
