@@ -1,4 +1,4 @@
-"""What attempts at a pattern test, and how far they come: for those who ask why there is no match."""
+"""Counts the conditions that attempts at a pattern meet, and finds the longest attempt."""
 
 from __future__ import annotations
 

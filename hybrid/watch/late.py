@@ -68,7 +68,7 @@ def why_not_seen(schema: Schema, arrival: Arrival) -> str:
         f"stream {schema.name}: an event of {show_us(first_us)} came late, {behind} behind the watermark, with a "
         f"lateness of {show_duration(schema.lateness_us)}: it is archived, and no live query sees it\n"
         f"hint: alter_stream({schema.name!r}, lateness=...) waits longer for later events, "
-        f"late({schema.name!r}).fetch() returns late ones; this is said once"
+        f"late({schema.name!r}), called before they come, collects late ones; this is said once"
     )
 
 

@@ -1,4 +1,4 @@
-"""What attempts at a pattern test, and how far they come, counted by hand."""
+"""The conditions that attempts meet, and the longest attempt, counted by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a push returns: a number, as ever, that has also the late and the known events."""
+"""A push returns the number of accepted events, with those of late and known ones."""
 
 from __future__ import annotations
 
